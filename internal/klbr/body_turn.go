@@ -86,6 +86,16 @@ type TurnTotals struct {
 	CompletionTokens int64 `json:"completion_tokens"`
 }
 
+// AdmissionDigest identifies the body of something admitted: a repeated id
+// with another digest is id_reused. How it was to be queued is no part of it.
+func AdmissionDigest(lane string, m MessageAdmitted) string {
+	b, err := json.Marshal([]any{lane, m.Author, m.Text, m.Attachments})
+	if err != nil {
+		panic("klbr: encode admission: " + err.Error())
+	}
+	return Digest(b)
+}
+
 // TurnFinished: the policy says that it is done.
 type TurnFinished struct {
 	Attempt int        `json:"attempt"`
@@ -123,6 +133,8 @@ type ModelCalled struct {
 	Head    string `json:"head"` // and after Append
 	Kept    int    `json:"kept"` // leading messages of the request before that this one repeats
 	Count   int    `json:"count"`
+	// Upto is how far the policy had read the log when it first made this call.
+	Upto int64 `json:"upto"`
 	// Append is what is new, Reset why the ledger was begun anew (Base is "").
 	Append []Message `json:"append"`
 	Reset  string    `json:"reset,omitempty"`

@@ -41,12 +41,14 @@ type LaneRow struct {
 	Lane    string
 	Mode    LaneMode
 	Running int64 // turn number, or 0
-	// The ledger: digest and number of the messages that the model has, the
-	// seq of the model.called that began it, and of the last record in it.
+	// The ledger: digest and number of the messages that the model has, and
+	// the seq of the model.called that began it.
 	LedgerHead  string
 	LedgerCount int
 	LedgerFrom  int64
-	LedgerSeq   int64
+	// LedgerSeq is how far the policy had read the log when it made the last
+	// model call: what stands after it may be new to the model.
+	LedgerSeq int64
 }
 
 // TurnState is where a turn is.
@@ -54,6 +56,7 @@ type TurnState string
 
 const (
 	TurnRunning    TurnState = "running"
+	TurnParked     TurnState = "interrupted" // between two attempts
 	TurnDone       TurnState = "finished"
 	TurnDidFail    TurnState = "failed"
 	TurnWasStopped TurnState = "stopped"
@@ -73,10 +76,15 @@ type TurnRow struct {
 	Release string
 	Epoch   int64
 	Totals  TurnTotals
-	From    int64 // seq of its first turn.started
-	Upto    int64 // seq of the record that ended it, or 0
-	Started int64
-	Ended   int64
+	// After, BaseHead and BaseCount are the lane's ledger when the turn first
+	// started: what the model did not know then stands after seq After.
+	After     int64
+	BaseHead  string
+	BaseCount int
+	From      int64 // seq of its first turn.started
+	Upto      int64 // seq of the record that ended it, or 0
+	Started   int64
+	Ended     int64
 }
 
 // CallKind is what an acting call does.
@@ -105,6 +113,7 @@ type CallRow struct {
 	// Base and BaseCount are the ledger before a model call.
 	Base      string
 	BaseCount int
+	Upto      int64 // what the policy had read when it first made a model call
 	// Generation is the kernel's, for a cell.
 	Generation int64
 }
@@ -186,7 +195,7 @@ type Batch struct {
 type Snapshot struct {
 	Session    SessionRow
 	Lanes      []LaneRow
-	Turns      []TurnRow      // running ones
+	Turns      []TurnRow      // running and interrupted ones
 	Calls      []CallRow      // of those, and persons' cells
 	Effects    []EffectRow    // unsettled
 	Admissions []AdmissionRow // waiting messages, by seq
