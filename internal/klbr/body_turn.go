@@ -159,6 +159,7 @@ type ModelParams struct {
 type ModelAnswered struct {
 	Key    string  `json:"key"`
 	Called int64   `json:"called"` // seq of model.called
+	Route  string  `json:"route"`
 	Answer Message `json:"answer"`
 	Head   string  `json:"head"` // the ledger's head with the answer
 	Count  int     `json:"count"`
